@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 WORK BINARY [CHANGES]: topologies and commits without a pause, of a job whose ranks have no home by hand and of one with home= and
-replicas=2, and jobs that are made and removed all the while: etcd has no more keys and bytes after all of them than after the first.
+replicas=2, and jobs that are made and removed all the while: etcd has no more keys and bytes, and the nodes' stores no more rows and files,
+after all of them than after the first; and an etcd of 16 MiB, which keeps the last 1,000 of its revisions, has room for them all.
 Then what a node that was away makes of jobs that were removed, of which etcd has no keys any more.
 """
 import base64
+import contextlib
 import os
+import sqlite3
 import sys
 import threading
 import time
@@ -17,7 +20,9 @@ work, binary = sys.argv[1:3]
 CHANGES = int(sys.argv[3] if len(sys.argv) > 3 else os.environ.get("GROWTH_CHANGES", 100))
 FIRST = min(100, CHANGES // 2)
 MORE = 1.2
-cluster = Cluster(work, binary, nodes=3, ttl_ms=2000, fresh_ms=800)
+QUOTA = 16 << 20
+cluster = Cluster(work, binary, nodes=3, ttl_ms=2000, fresh_ms=800, etcd_options=(
+	"--quota-backend-bytes", str(QUOTA), "--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"))
 one, two, three = cluster.nodes
 ROWS, COLUMNS = 16, 64
 
@@ -27,6 +32,17 @@ def size():
 	first, last = (base64.b64encode(k).decode() for k in (b"/scalai/test/", b"/scalai/test0"))
 	kvs = cluster.post("/v3/kv/range", {"key": first, "range_end": last}).get("kvs", [])
 	return len(kvs), sum(len(base64.b64decode(kv.get(k, ""))) for kv in kvs for k in ("key", "value"))
+
+
+def stored():
+	"""How many rows the catalogs of all nodes have, and how many files and folders their stores."""
+	rows = files = 0
+	for n in cluster.nodes:
+		with contextlib.closing(sqlite3.connect(f"file:{n.store}/scalai.db?mode=ro", uri=True, timeout=60)) as db:
+			tables = [name for name, in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")]
+			rows += sum(db.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in tables)
+		files += sum(len(folders) + len(names) for _, folders, names in os.walk(n.store))
+	return rows, files
 
 
 def kinds():
@@ -129,9 +145,10 @@ try:
 		for job in "plain", "homes":
 			change(job, at)
 		if at % 5 == 4:
-			peaks.append((at + 1, len(lives), *size(), time.monotonic()))
+			peaks.append((at + 1, len(lives), *size(), time.monotonic(), *stored()))
 			if at % 50 == 49 or at + 1 == FIRST:
-				print(f"figure: {at + 1} changes of each job, {len(lives)} jobs removed: {peaks[-1][2]} keys, {peaks[-1][3]} bytes; {kinds()}", flush=True)
+				print(f"figure: {at + 1} changes of each job, {len(lives)} jobs removed: {peaks[-1][2]} keys, {peaks[-1][3]} bytes; {kinds()}; "
+				      f"{peaks[-1][5]} rows, {peaks[-1][6]} files", flush=True)
 		if failed:
 			break
 finally:
@@ -152,11 +169,11 @@ def pace(first, last):
 
 
 faster = max(1, pace(CHANGES - FIRST, CHANGES) / pace(0, FIRST))
-for what, name in (2, "keys"), (3, "bytes"):
+for what, name, whose in (2, "keys", "etcd has"), (3, "bytes", "etcd has"), (5, "rows", "catalogs have"), (6, "files", "stores have"):
 	early, late = most(what, 0, FIRST), most(what, CHANGES - FIRST, CHANGES)
 	print(f"figure: {name}: at most {early} up to change {FIRST}, {late} in the last {FIRST} of {CHANGES}, at {faster:.2f} times the pace", flush=True)
 	if late > MORE * early * faster:
-		sys.exit(f"etcd has more {name} after {CHANGES} changes, {late}, than after {FIRST}, {early}: {peaks}")
+		sys.exit(f"{whose} more {name} after {CHANGES} changes, {late}, than after {FIRST}, {early}: {peaks}")
 
 
 def jobs_in_etcd():

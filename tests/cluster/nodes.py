@@ -288,7 +288,8 @@ class Node(Host):
 
 
 class Cluster:
-	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200, etcds=1, tls=os.environ.get("TLS") == "1", protocol=PROTOCOL):
+	def __init__(self, work, binary, nodes=3, ttl_ms=4000, fresh_ms=1200, etcds=1, tls=os.environ.get("TLS") == "1", protocol=PROTOCOL,
+		     etcd_options=()):
 		self.work, self.binary = pathlib.Path(work).resolve(), str(pathlib.Path(binary).resolve())
 		# whose they are is seen by the name: of the case that is run (tests/support/leftovers.py), and the process
 		self.prefix = f"sc{os.getpid()}-{leftovers.namespace_part(os.environ.get('WORK') or self.work)}"
@@ -296,6 +297,7 @@ class Cluster:
 		self.etcd = None  # one in the hub, if there are not several
 		self.etcds = [Etcd(self, i + 1) for i in range(etcds)] if etcds > 1 else []
 		self.tls = tls  # not with several etcds
+		self.etcd_options = etcd_options  # of the one in the hub
 		self.urls = [e.url for e in self.etcds] or [f"http{'s' if tls else ''}://{NET}.254:2379"]
 		if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"):
 			skip("no network namespaces: run as root, with iproute2 and util-linux")
@@ -342,7 +344,7 @@ class Cluster:
 		self.etcd = self.run_etcd(
 			self.hub, "etcd", "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", "http://127.0.0.1:2380",
 			"--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380",
-			*self.etcd_certificates())
+			*self.etcd_certificates(), *self.etcd_options)
 
 	def start_etcd(self, ttl_ms, fresh_ms, protocol):
 		for e in self.etcds:
