@@ -486,8 +486,9 @@ static int like_rules(struct maker *m, const struct meta_rule *plain, size_t nr_
 	for (size_t i = 0; i < nr_plain; i++) {
 		struct meta_rule r = plain[i];
 
-		/* rules for plain files have no tensor's name to copy; what is joined is copied by its members */
-		if (r.name.nr == 0 || r.join || (r.of && outer.name.nr > 1)) /* nobody trains scales */
+		/* rules for plain files have no tensor's name to copy; what is joined is copied by its members; objects
+		 * have no state of an optimizer, and nobody trains scales */
+		if (r.name.nr == 0 || r.join || r.is_object || (r.of && outer.name.nr > 1))
 			continue;
 		rc = rename_clashes(m, &outer, &r);
 		if (rc < 0)

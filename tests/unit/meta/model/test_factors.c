@@ -11,7 +11,8 @@
 /* cmocka wants the four above first */
 #include <cmocka.h>
 
-/* Factors of rows and columns are cut as their weight is, in the dimensions that they have; the ranks' parts are inferred. */
+/* Factors of rows and columns are cut as their weight is, in the dimensions that they have; the ranks' parts are inferred.  A rule of
+ * objects has no copy among the rules of the like line, which would match every name. */
 static void factors(void **unused)
 {
 	static const struct {
@@ -45,7 +46,7 @@ static void factors(void **unused)
 		struct sc_err err = {0};
 		int rc;
 
-		(void)snprintf(text, sizeof(text), "mesh tp\no.{K}.{P} like={P} rows=r|r1:1 columns=c|c1:1\nw %s\n", cases[i].cut);
+		(void)snprintf(text, sizeof(text), "mesh tp\n*rng*:* object\no.{K}.{P} like={P} rows=r|r1:1 columns=c|c1:1\nw %s\n", cases[i].cut);
 		(void)snprintf(name, sizeof(name), "o.%s.w", cases[i].name);
 		for (uint32_t k = 0; k < 4; k++)
 			w[k] = (struct meta_written){k / 2, "m.safetensors", k % 2 ? name : "w", META_DTYPE_F32,
