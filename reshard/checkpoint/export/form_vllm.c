@@ -8,9 +8,9 @@
  *     config.json, ...                       files of the job's folder, and of rank 0's (form_plain.c)
  *
  * Names and cuts are those of the layout: the preset vllm-llama has what vLLM's ranks hold.  vLLM's ranks differ by tp
- * alone, and have no tensor of one expert.  Where several names share one memory (tied embeddings), the loader asks
- * for the first by alphabet: a model whose embeddings are tied to its head has lm_head.weight alone.  It is tied if
- * there is no head, or config.json says so.  Options: as of form_hf.c.
+ * alone, have q, k and v in one tensor, and experts in an order that no layout makes.  Where several names share one
+ * memory (tied embeddings), the loader asks for the first by alphabet: a model whose embeddings are tied to its head
+ * has lm_head.weight alone.  It is tied if there is no head, or config.json says so.  Options: as of form_hf.c.
  */
 #include "reshard/checkpoint/export/form.h"
 #include "reshard/checkpoint/export/facts.h"
@@ -25,7 +25,7 @@
 #define AXIS "tp"
 #define FORMAT "safetensors"
 #define EXPERT ".experts."
-#define LOCAL "local_experts."	/* Megatron's */
+#define KEYS ".self_attn.k_proj.weight"
 #define CONFIG "config.json"
 #define EMBEDDINGS "model.embed_tokens.weight"
 #define HEAD "lm_head.weight"
@@ -71,13 +71,24 @@ static int check(const struct rs_formed *x, struct sc_err *err)
 	return 0;
 }
 
-static bool is_of_one_expert(const char *name)
+/* Tells whether a tensor is of experts, of one or of all of a layer, and has not the name that vLLM gives it. */
+static bool is_of_experts(const char *name)
 {
 	const char *at = strstr(name, EXPERT);
 
 	at = at ? at + strlen(EXPERT) : "";
-	at += strncmp(at, LOCAL, strlen(LOCAL)) == 0 ? strlen(LOCAL) : 0;
-	return *at >= '0' && *at <= '9';
+	return *at && strncmp(at, "w13_", 4) != 0 && strncmp(at, "w2_", 3) != 0;
+}
+
+/* Finds keys of an attention that a layout has apart from what vLLM's ranks have in the same tensor; NULL: none. */
+static const char *apart(const struct rs_formed *x, const char *glob)
+{
+	const struct meta_state *state = x->view->state;
+
+	for (uint32_t i = 0; !x->view->layout->has_joins && i < state->nr; i++)
+		if (sc_ends_with(state->tensors[i].name, KEYS) && fnmatch(glob, state->tensors[i].file, 0) == 0)
+			return state->tensors[i].name;
+	return NULL;
 }
 
 /* Finds a tensor that a layer has beside its weight or in its place, which vLLM joins as it joins weights, or loads in
@@ -127,20 +138,25 @@ static int find_model(const struct rs_formed *x, const char **ret_glob, struct s
 {
 	const struct meta_state *state = x->view->state;
 	struct rs_facts facts = {0};
-	const char *beside;
+	const char *beside, *keys;
 	int rc = rs_form_model_files(x, ret_glob, err);
 
 	for (uint32_t i = 0; rc == 0 && i < state->nr; i++)
-		if (is_of_one_expert(state->tensors[i].name) && fnmatch(*ret_glob, state->tensors[i].file, 0) == 0)
+		if (is_of_experts(state->tensors[i].name) && fnmatch(*ret_glob, state->tensors[i].file, 0) == 0)
 			rc = sc_fail(err, SC_E_UNSUPPORTED, "vLLM and SGLang hold all experts of a layer in one "
-				     "tensor, which no layout makes of '%s' and the like: let them load this model "
-				     "from .hf", state->tensors[i].name);
+				     "tensor, in an order that no layout makes of '%s' and the like: let them load "
+				     "this model from .hf", state->tensors[i].name);
 	beside = rc == 0 ? beside_weights(state, *ret_glob) : NULL;
 	if (beside)
 		rc = sc_fail(err, SC_E_UNSUPPORTED, "vLLM takes adapters and quantized layers, as '%s' and the "
 			     "like, from a Hugging Face folder alone: let it load this model from .hf", beside);
 	if (rc == 0)
 		rc = check(x, err);
+	keys = rc == 0 ? apart(x, *ret_glob) : NULL;
+	if (keys)
+		rc = sc_fail(err, SC_E_UNSUPPORTED, "vLLM's ranks have q, k and v of a layer in one tensor, and the "
+			     "layout has '%s' and the like apart: write 'use vllm-llama kv=N', N for the model's key "
+			     "heads, to layout, or let vLLM load this model from .hf", keys);
 	if (rc == 0)
 		rc = read_facts(x, &facts, err);
 	return rc < 0 ? rc : rs_facts_heads(&facts, x->view, true, err);
