@@ -64,7 +64,7 @@ static int tcp_connect(struct rs_fabric *fabric, const struct sockaddr_in *to, v
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
 	if (fd < 0 || (connect(fd, (const void *)to, sizeof(*to)) < 0 && errno != EINPROGRESS)) {
-		(void)sc_fail_sys(err, errno, "cannot connect: %s", strerror(errno));
+		(void)sc_fail_sys(err, errno, "cannot connect");
 		if (fd >= 0)
 			(void)close(fd);
 		return err->code;
@@ -205,7 +205,8 @@ static int listen_at(struct tcp *t, const struct rs_fabric_config *g, struct sc_
 	if (t->listener < 0 || setsockopt(t->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
 	    bind(t->listener, (const void *)&g->at, sizeof(g->at)) < 0 || listen(t->listener, 1024) < 0 ||
 	    epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->listener, &e) < 0)
-		return sc_fail_sys(err, errno, "cannot listen at %s: %s", g->listen, strerror(errno));
+		return sc_fail_sys(err, errno, "cannot listen at %s, which is to be an address of this machine with a "
+				   "free port", g->listen);
 	return 0;
 }
 
@@ -234,7 +235,7 @@ static int tcp_begin(const struct rs_fabric_config *config, struct rs_fabric **r
 	t->listener = -1;
 	t->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (t->epoll < 0)
-		rc = sc_fail_sys(err, errno, "cannot make an epoll: %s", strerror(errno));
+		rc = sc_fail_sys(err, errno, "cannot make an epoll");
 	if (rc == 0 && config->tls)
 		rc = rs_tls_new(config->tls, &t->tls, err);
 	if (rc == 0 && config->listen)

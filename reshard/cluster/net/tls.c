@@ -55,7 +55,8 @@ static int load_files(SSL_CTX *c, const char *folder, struct sc_err *err)
 		(void)snprintf(path[i], sizeof(path[i]), "%s/%s", folder, names[i]);
 	for (int i = 0; i < NR_FILES; i++)
 		if (access(path[i], R_OK) < 0)
-			return sc_fail_sys(err, errno, "cannot read '%s': %s", path[i], strerror(errno));
+			return sc_fail_sys(err, errno, "cannot read '%s' (tls= is a folder with ca.pem, cert.pem and "
+					   "key.pem)", path[i]);
 	SSL_CTX_set_default_passwd_cb(c, no_pass_phrase);
 	if (SSL_CTX_load_verify_file(c, path[0]) != 1)
 		bad = 0;

@@ -155,7 +155,8 @@ int rs_member_connect(const struct rs_member_options *o, bool whole, struct meta
 		(void)snprintf(cert, sizeof(cert), "%s/cert.pem", o->etcd_tls);
 		(void)snprintf(key, sizeof(key), "%s/key.pem", o->etcd_tls);
 		if (access(ca, R_OK) < 0)
-			return sc_fail_sys(err, errno, "etcd_tls=: cannot read '%s': %s", ca, strerror(errno));
+			return sc_fail_sys(err, errno, "cannot read '%s' (etcd_tls= is a folder with ca.pem; cert.pem "
+					   "and key.pem are for an etcd that asks for them)", ca);
 		to.ca = ca;
 		if (access(cert, F_OK) == 0) {
 			to.cert = cert;
@@ -177,6 +178,8 @@ static int start(struct rs_member *m, const struct rs_member_options *o, struct 
 		rc = rs_net_load_ucx(err); /* refused before anything is begun */
 	if (rc == 0)
 		rc = look(&x, err);
+	if (rc == 0 && !m->joined.is && !ucx)
+		rc = rs_peers_try(m, o->tls, err); /* a node that cannot start takes no number */
 	if (rc == 0)
 		rc = rs_member_connect(o, false, &m->etcd, err);
 	if (rc == 0)

@@ -244,6 +244,17 @@ static bool is_member(void *arg, uint32_t node, uint64_t epoch)
 	return rs_core_has_member(m->core, node, epoch);
 }
 
+int rs_peers_try(const struct rs_member *m, const char *tls, struct sc_err *err)
+{
+	const struct rs_net_config c = {.nr_secrets = 1, .listen = m->listen, .tls = tls};
+	struct rs_net *net;
+	int rc = rs_net_new(&c, &net, err);
+
+	if (rc == 0)
+		rs_net_free(net);
+	return rc;
+}
+
 int rs_peers_start(struct rs_member *m,
 		   void (*message)(void *arg, const struct rs_node_id *peer, const struct rs_net_frame *f),
 		   const char *tls, bool ucx, struct sc_err *err)

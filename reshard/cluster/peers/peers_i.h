@@ -519,6 +519,8 @@ int rs_part_serve(struct rs_member *m, const struct rs_pull *p, uint8_t *to);
 uint8_t rs_protocol_in(const struct meta_record *r);
 /** Refuses a protocol that this program does not speak: SC_E_UNSUPPORTED. */
 int rs_protocol_check(const struct rs_member *m, uint8_t protocol, struct sc_err *err);
+/** Looks whether the node could listen, and its certificates be used.  Changes nothing. */
+int rs_peers_try(const struct rs_member *m, const char *tls, struct sc_err *err);
 /** Listens; messages go to `message`.  tls: a folder of certificates, or NULL.  ucx: over UCX, else over TCP. */
 int rs_peers_start(struct rs_member *m,
 		   void (*message)(void *arg, const struct rs_node_id *peer, const struct rs_net_frame *f),
