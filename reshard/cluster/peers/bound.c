@@ -16,6 +16,7 @@
 #define BLOBS (UINT64_C(1) << 24)	/* at a time: of 2^40 */
 #define INODES (UINT64_C(1) << 26)	/* of 2^42; a job has a million from the first on */
 #define AGAIN_NS (1000 * MEMBER_MS)
+#define TRIES 5				/* of a change, where this life changes the key, too */
 
 void rs_bound_after(const struct rs_member *m, const struct meta_bound_value *was, struct meta_numbers *first,
 		    struct meta_numbers *ret_end)
@@ -145,7 +146,8 @@ static int read_again(struct rs_member *m, struct sc_err *err)
 	return 0;
 }
 
-int rs_bound_know(struct rs_member *m, uint64_t job, struct sc_err *err)
+/* Has etcd note that versions of a job may be here.  1: the key was changed meanwhile, and is to be put anew. */
+static int know(struct rs_member *m, uint64_t job, struct sc_err *err)
 {
 	const struct meta_key key = {.kind = META_KEY_BOUND, .node = m->node};
 	struct meta_compare same[] = {{.what = META_MOD_IS, .key = key, .revision = m->bound.mod},
@@ -156,8 +158,6 @@ int rs_bound_know(struct rs_member *m, uint64_t job, struct sc_err *err)
 	enum rs_unanswered why;
 	enum meta_outcome outcome;
 
-	if (rs_bound_knows(m, job))
-		return 0;
 	put.value.bound.jobs = rs_job_number(job);
 	outcome = rs_member_ask_why(m, &txn, on_moved, &x, &why);
 	if (outcome != META_APPLIED && read_again(m, err) < 0)
@@ -167,7 +167,7 @@ int rs_bound_know(struct rs_member *m, uint64_t job, struct sc_err *err)
 		m->bound.is = put.value.bound;
 	} else if (m->bound.is.jobs < put.value.bound.jobs) {
 		if (outcome == META_REFUSED)
-			return sc_fail(err, SC_E_STALE, "the job was removed");
+			return m->bound.mod != same[0].revision ? 1 : sc_fail(err, SC_E_STALE, "the job was removed");
 		if (why == RS_NO_ROOM)
 			return sc_fail(err, SC_E_NO_SPACE, RS_FULL);
 		return sc_fail(err, SC_E_SYSTEM, "etcd has not noted that this node has versions of the job");
@@ -176,4 +176,16 @@ int rs_bound_know(struct rs_member *m, uint64_t job, struct sc_err *err)
 	m->bound.jobs = m->bound.is.jobs;
 	(void)pthread_mutex_unlock(&m->lock);
 	return 0;
+}
+
+int rs_bound_know(struct rs_member *m, uint64_t job, struct sc_err *err)
+{
+	int rc = 1;
+
+	for (int i = 0; rc == 1 && i < TRIES && !rs_bound_knows(m, job); i++)
+		rc = know(m, job, err);
+	if (rs_bound_knows(m, job))
+		return 0;
+	return rc < 0 ? rc : sc_fail(err, SC_E_BUSY, "what etcd notes of node '%s' changes all the time; try again",
+				     m->name);
 }
