@@ -3,6 +3,7 @@
  * with their hashes. */
 #include "reshard/command/commands/command_i.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -203,6 +204,12 @@ static void report_tensors(struct verify *v, const struct rs_set *set, const uin
 	}
 }
 
+/* Tells whether an error is what `verify` looks for, not one that ends it: EIO, also of bytes that no node has. */
+static bool is_found(int rc, const struct sc_err *err)
+{
+	return rc == SC_E_COPIES || rc == SC_E_DAMAGED || (rc == SC_E_SYSTEM && err->errnum == EIO);
+}
+
 static int compare_set(struct verify *v, struct rs_set *set)
 {
 	const uint64_t news = meta_store_damage_news(&v->s->store);
@@ -221,14 +228,14 @@ static int compare_set(struct verify *v, struct rs_set *set)
 		report_tensors(v, set, kept, (const uint8_t (*)[16])digests, &other);
 	if (rc == SC_E_COPIES && kept)
 		other = set->file; /* which were equal */
-	if (rc == SC_E_COPIES || rc == SC_E_DAMAGED)
+	if (is_found(rc, v->err))
 		sc_buf_printf(v->report, "%s\t%s\n", rc == SC_E_COPIES ? "DIFFERENT\tcopies" : "UNREADABLE\ttensors",
 			      set->file);
 	if (kept && other)
 		rc = rs_verify_other(v->s, set, other, news, v->err);
 	else if (rc == 0)
 		rc = rs_verify_same(v->s, set, sc_steal(&digests), v->err);
-	if (rc == SC_E_COPIES || rc == SC_E_DAMAGED) {
+	if (is_found(rc, v->err)) {
 		note_first(v, v->err);
 		rc = 0;
 	}
