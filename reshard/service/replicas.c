@@ -79,7 +79,7 @@ static void classes_text(const struct meta_view *v, uint32_t used, uint32_t over
 
 	for (unsigned i = 0; i < s.nr; i++)
 		all /= s.at[i].degree;
-	sc_buf_printf(buf, " is the same over");
+	sc_buf_printf(buf, " the same over");
 	axis_names(v, over, buf);
 	sc_buf_printf(buf, ": ranks");
 	for (uint32_t r = 0; shown < CLASSES_SHOWN && r < v->topo->ranks; r++) {
@@ -100,24 +100,27 @@ static void file_text(const struct meta_view *v, uint32_t i, struct sc_buf *buf)
 {
 	const struct meta_file_axes *f = &v->files[i];
 	uint32_t more = 0, over = meta_layout_mesh_axes(v->layout, f->axes) & ~f->axes;
+	const bool none = !f->alike && !steps_of(v->topo, over).nr;
 	struct sc_buf names = {0};
 
 	for (uint32_t k = i + 1; k < v->nr_files; k++)
 		more += v->files[k].axes == f->axes;
-	sc_buf_printf(buf, "replicas: '%s'", f->file);
+	sc_buf_printf(buf, "replicas: %s'%s'", none ? "none of " : "", f->file);
 	if (more)
 		sc_buf_printf(buf, " and %u more", more);
 	axis_names(v, f->axes, &names);
 	if (names.text)
-		sc_buf_printf(buf, ", of%s,", names.text);
+		sc_buf_printf(buf, ", of%s%s", names.text, none ? "" : ",");
 	buf->failed |= names.failed;
 	sc_buf_done(&names);
-	if (f->alike)
-		sc_buf_printf(buf, " is the same where these are");
-	else if (steps_of(v->topo, over).nr)
-		classes_text(v, f->axes, over, buf);
+	if (none)
+		sc_buf_printf(buf, v->topo->ranks > 1 ? ": each rank has its own" : ": there is one rank");
 	else
-		sc_buf_printf(buf, v->topo->ranks > 1 ? " is another on each rank" : " is on one rank");
+		sc_buf_printf(buf, more ? " are" : " is");
+	if (f->alike)
+		sc_buf_printf(buf, " the same where these are");
+	else if (!none)
+		classes_text(v, f->axes, over, buf);
 	sc_buf_printf(buf, "\n");
 }
 
