@@ -89,9 +89,8 @@ int cli_check_mount(const char *mount)
 	(void)snprintf(path, sizeof(path), "%s/.ctl/health", mount);
 	if (access(path, R_OK) == 0)
 		return 0;
-	(void)fprintf(stderr, "scalai: no store is mounted at '%s' (%s); 'scalai mount STORE %s' mounts one\n", mount,
-		      strerror(errno), mount);
-	return 1;
+	return cli_say("no store is mounted at '%s' (%s); 'scalai mount STORE %s' mounts one", mount, strerror(errno),
+		       mount);
 }
 
 int cli_check_name(const char *name)
@@ -101,8 +100,7 @@ int cli_check_name(const char *name)
 
 	if (rs_job_check_name(name, &err) == 0)
 		return 0;
-	(void)fprintf(stderr, "scalai: %s; 'scalai status' lists the jobs\n", sc_shown(shown, sizeof(shown), err.msg));
-	return 1;
+	return cli_say("%s; 'scalai status' lists the jobs", sc_shown(shown, sizeof(shown), err.msg));
 }
 
 int cli_no_file(const char *mount, const char *job, const char *file)
@@ -111,8 +109,10 @@ int cli_no_file(const char *mount, const char *job, const char *file)
 	struct stat st;
 	char path[4096];
 
-	if (cli_check_mount(mount) || cli_check_name(job))
+	if (cli_check_mount(mount) || (errnum != ENOTSUP && cli_check_name(job)))
 		return 1;
+	if (errnum == ENOTSUP)
+		return cli_say("the mount at '%s' is no node of a cluster", mount);
 	(void)snprintf(path, sizeof(path), "%s/%s", mount, job);
 	if (errnum == ENOENT && stat(path, &st) == 0)
 		return cli_say("job '%s' has no '%s'; a job that nobody has committed has no version", job, file);
@@ -265,10 +265,8 @@ int cli_command_watched(const char *mount, const char *job, const char *file, co
 /* Adds KEY="VALUE" to a line for the control file; refuses a value that can't be quoted. */
 static int add_word(struct sc_buf *text, const char *key, const char *value)
 {
-	if (strpbrk(value, "\"\n")) {
-		(void)fprintf(stderr, "scalai: '%s' has a quote or a newline\n", value);
-		return 1;
-	}
+	if (strpbrk(value, "\"\n"))
+		return cli_say("'%s' has a quote or a newline", value);
 	sc_buf_printf(text, " %s=\"%s\"", key, value);
 	return 0;
 }

@@ -15,8 +15,7 @@ static int check_new_name(const char *name)
 		return 1;
 	if (*name != ' ' && name[strlen(name) - 1] != ' ')
 		return 0;
-	(void)fprintf(stderr, "scalai: '%s': a clone's name does not begin or end with a blank\n", name);
-	return 1;
+	return cli_say("'%s': a clone's name does not begin or end with a blank", name);
 }
 
 /* Takes a path as that of a job's folder in a mount of scalai. */

@@ -46,5 +46,8 @@ int cli_drain(const struct cli_args *args)
 	f = fopen(path, "we");
 	if (f && fprintf(f, "%s%s", cli_value(args, "back") ? "-" : "", node) >= 0 && fclose(f) == 0)
 		return 0;
-	return cli_say("drain '%s': %s; 'scalai nodes' lists the nodes of the cluster", node, strerror(errno));
+	return cli_say("drain '%s': %s; 'scalai nodes' lists the nodes of the cluster", node,
+		       errno == ENOENT	 ? "the cluster has no node of this name"
+		       : errno == EBUSY	 ? "no node would be left that keeps copies; mount another one first"
+		       : errno == ENOTSUP ? "this mount is no node of a cluster" : strerror(errno));
 }

@@ -130,19 +130,18 @@ static int on_away_row(void *arg, sqlite3_stmt *row)
 						     U64(row, 4)});
 }
 
-int meta_away_each(struct meta_catalog *c, uint64_t job, uint64_t version, meta_away_fn *fn, void *arg,
-		   struct sc_err *err)
+int meta_away_each(struct meta_catalog *c, uint64_t job, meta_away_fn *fn, void *arg, struct sc_err *err)
 {
 	struct away_walk w = {fn, arg};
 
 	return db_each(c, err, on_away_row, &w,
-		       "WITH RECURSIVE these (id, tree) AS (SELECT id, tree FROM version WHERE job = ?1 AND (?2 = 0 OR "
-		       "id = ?2)), chain (tree) AS (SELECT tree FROM these WHERE tree IS NOT NULL UNION SELECT base "
-		       "FROM tree JOIN chain ON id = chain.tree WHERE base > 0) "
+		       "WITH RECURSIVE these (id, tree) AS (SELECT id, tree FROM version WHERE job = ?), chain (tree) "
+		       "AS (SELECT tree FROM these WHERE tree IS NOT NULL UNION SELECT base FROM tree JOIN chain ON id "
+		       "= chain.tree WHERE base > 0) "
 		       "SELECT a.blob, bytes, number, node, here FROM away a JOIN blob ON id = a.blob WHERE a.blob IN "
 		       "(SELECT s.blob FROM these JOIN version_set ON version = these.id JOIN set_blob s USING "
 		       "(blob_set) UNION SELECT i.blob FROM chain JOIN tree_inode i USING (tree) WHERE i.blob > 0) "
-		       "ORDER BY a.blob DESC", "ii", job, version);
+		       "ORDER BY a.blob DESC", "i", job);
 }
 
 /* --- files that this node made of a version --- */

@@ -62,9 +62,9 @@ struct meta_away_row {
 	bool here;
 };
 typedef int meta_away_fn(void *arg, const struct meta_away_row *row);
-/** Walks over other nodes' blobs that versions of a job have, or one version (its row; 0: all), the newest first. */
-int meta_away_each(struct meta_catalog *c, uint64_t job, uint64_t version, meta_away_fn *fn, void *arg,
-		   struct sc_err *err);
+/** Walks over other nodes' blobs that versions of a job have, or trees below them had (meta_blob_uses() tells), the
+ *  newest first. */
+int meta_away_each(struct meta_catalog *c, uint64_t job, meta_away_fn *fn, void *arg, struct sc_err *err);
 /** Walks over the nodes to which blobs of versions belong. */
 int meta_away_nodes(struct meta_catalog *c, meta_id_fn *fn, void *arg, struct sc_err *err);
 /** Notes that the bytes of another node's blob are here, too: its file is on stable storage. */

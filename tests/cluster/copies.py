@@ -124,17 +124,29 @@ if not 3 * size <= sum(bytes_of(n) for n in (one, two, three)):
 one.must("gpt", "config", "replicas=2 keep=3")
 commit(2, one, 1, [one, two])
 
+def not_up(node, why):
+	"""It is not mounted, and its store goes."""
+	try:
+		node.up()
+	except SystemExit as e:
+		assert why in str(e), e
+	else:
+		sys.exit(f"it is mounted, not refused: {why}")
+	run("umount", "-l", str(node.mount), check=False)
+	shutil.rmtree(node.store, ignore_errors=True)
+	node.store.mkdir()
+
+
+# a node that cannot listen takes no number: another store may have its name
+if four.fabric != "ucx":
+	four.address, was = "192.0.2.9", four.address
+	not_up(four, "cannot listen at 192.0.2.9:7077, which is to be an address of this machine")
+	four.address = was
+	assert f" {four.name} " not in (one.mount / ".ctl/nodes").read_text(), "a node that could not listen has a number"
 # a node's name is of its store: with another one it is no node
 four.name, was = "n2", four.name
-try:
-	four.up()
-	sys.exit("another store is mounted under the name of a node")
-except SystemExit as e:
-	assert "under a name that no node had" in str(e), e
-run("umount", "-l", str(four.mount), check=False)
-shutil.rmtree(four.store, ignore_errors=True)
+not_up(four, "under a name that no node had")
 four.name = was
-four.store.mkdir(exist_ok=True)
 safe(three)
 
 # a disk is lost: others have what it had, at once, and again twice after a while
@@ -177,7 +189,10 @@ assert {r["name"]: r["state"] for r in rows if r["state"] != "away"} == nodes_ta
 about = json.loads(run(binary, "cluster", "show", "--json", "-m", str(four.mount)).stdout)
 lines = dict(line.split(": ", 1) for line in (four.mount / ".ctl/cluster").read_text().splitlines())
 assert {r["what"]: str(r["value"]) for r in about} == lines and "protocol" in lines, (about, lines)
-assert run(binary, "drain", "-m", str(four.mount), "n9", check=False).returncode == 1
+no_node, last = (run(binary, "drain", "-m", str(four.mount), name, check=False) for name in ("n9", four.name))
+assert no_node.returncode == 1 and "the cluster has no node of this name" in no_node.stderr, no_node
+assert last.returncode == 1 and "no node would be left that keeps copies" in last.stderr, last
+assert nodes_table(four) == {"n1": "member, empty", "n4": "member"}, nodes_table(four)
 one.kill()
 shutil.rmtree(one.store)
 all_bytes([four], 2, 2)
@@ -189,11 +204,12 @@ except OSError:
 
 note("a node was emptied, and lost")
 
-# replicas=1: what is lost is said, and comes again
+# replicas=1: what is lost is said, and comes again; without it the job goes on when it is saved anew, or removed
 five = cluster.nodes[0]
 five.name, five.store = "n5", cluster.work / "store5"
 five.up()
 five.must("gpt", "config", "replicas=1")
+(five.mount / "gpt/0/only.txt").write_text("hello\n")
 commit(2, four, 3, [five, four])
 safe(four)
 five.kill()
@@ -208,9 +224,19 @@ if four.ctl("gpt", "wait", "\n") != os.strerror(5):
 	sys.exit("scalai wait ends well, and files are lost")
 if four.ctl("gpt", "topology", "tp=4") != os.strerror(5):
 	sys.exit("a topology of what is lost is made")
+assert "or save these files anew, or remove them, and commit" in four.read("gpt", "error"), four.read("gpt", "error")
+assert " (such as rank 0 '" in says(four, "lost")[0], says(four, "lost")
+commit(2, four, 4, [four])
+four.wait(lambda: "(such as rank 0 'only.txt')" in says(four, "lost")[0], 30, f"the tensors were saved anew: {says(four, 'lost')}")
+(four.mount / "gpt/0/only.txt").unlink()
+four.must("gpt", "commit", "step=5")
+four.wait(lambda: ", 0 of them of the newest version, " in says(four, "lost")[0], 30, f"nothing newest is lost: {says(four, 'lost')}")
+four.must("gpt", "topology", "tp=4")
+four.must("gpt", "topology", "tp=2")
+version += 3
 five.up()
 safe(four)
-all_bytes([four, five], 2, 3)
+all_bytes([four, five], 2, 4)
 for n in (four, five):
 	n.down()
 	clean(n)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 SC_METRIC(copies_wanted, SC_GAUGE, "scalai_copies_bytes", "Bytes of other nodes' files that this node is to have.");
 SC_METRIC(copies_here, SC_GAUGE, "scalai_copies_here_bytes", "Bytes that it has of those.");
@@ -281,20 +282,37 @@ static bool known(const struct rs_member *m, const struct rs_shared *j, uint64_t
 	       (!j->copies.all_gone || m->gone.nr);
 }
 
+#define LOST_IS " are only on nodes that are not here"
+#define LOST_DO                                                                                                 \
+	"start such a node again; or save these files anew, or remove them, and commit; or go back to another " \
+	"version"
+enum { SUCH = sizeof(((struct rs_copied *)0)->file) + 16 };
+
+/* Names a lost file of the newest version, if this node was to have a copy of one.  Under m->lock. */
+static void such_as(const struct rs_shared *j, char ret[SUCH])
+{
+	const char *file = j->copies.mine.file;
+
+	(void)snprintf(ret, SUCH, *file ? " (such as %s)" : "", file);
+}
+
 int rs_copies_refuse_lost(struct rs_member *m, struct rs_job *job, uint64_t version, struct sc_err *err)
 {
 	struct rs_copied all = {0};
 	struct rs_shared *j;
+	char such[SUCH];
 	bool is = false;
 
 	(void)pthread_mutex_lock(&m->lock);
 	j = rs_shared_find(m, job);
 	is = j && known(m, j, version, &all) && all.newest;
+	if (is)
+		such_as(j, such);
 	(void)pthread_mutex_unlock(&m->lock);
 	if (!is)
 		return 0;
-	return sc_fail_sys(err, EIO, "%" PRIu64 " files of version %" PRIu64 " are on nodes that are not here, and on "
-			   "no other; start such a node again, or go back to another version", all.newest, all.version);
+	return sc_fail_sys(err, EIO, "%" PRIu64 " of the files of version %" PRIu64 LOST_IS "%s: " LOST_DO, all.newest,
+			   all.version, such);
 }
 
 static int are_done(void *arg, struct rs_job *job, uint64_t version, struct sc_err *err)
@@ -317,7 +335,8 @@ static void describe(void *arg, struct rs_job *job, struct sc_buf *buf)
 	struct rs_shared *j;
 	struct rs_copied all = {0};
 	uint32_t silent;
-	bool is_known;
+	char such[SUCH] = "";
+	bool is_known, kept;
 	size_t gone;
 
 	(void)pthread_mutex_lock(&m->lock);
@@ -325,22 +344,27 @@ static void describe(void *arg, struct rs_job *job, struct sc_buf *buf)
 	is_known = j && known(m, j, j->copies.mine.version, &all);
 	silent = j ? j->copies.silent : 0;
 	gone = m->gone.nr;
+	kept = rs_nodes_keep(m);
+	if (j)
+		such_as(j, such);
 	(void)pthread_mutex_unlock(&m->lock);
 	if (!j || !j->shown)
 		return;
-	if (!is_known)
+	if (!kept)
+		sc_buf_printf(buf, "protected: no, all nodes that are here are being emptied (.ctl/nodes)\n");
+	else if (!is_known)
 		sc_buf_printf(buf, "protected: not known yet\n");
 	else if (silent)
-		sc_buf_printf(buf, "protected: not known yet, %u nodes have not said\n", silent);
+		sc_buf_printf(buf, "protected: not known yet, %u %s not said\n", silent,
+			      silent == 1 ? "node has" : "nodes have");
 	else if (gone)
-		sc_buf_printf(buf, "protected: %" PRIu64 " of %" PRIu64 " bytes, if %zu nodes are back soon\n",
-			      all.has, all.wants, gone);
+		sc_buf_printf(buf, "protected: %" PRIu64 " of %" PRIu64 " bytes, if %zu %s back soon\n", all.has,
+			      all.wants, gone, gone == 1 ? "node is" : "nodes are");
 	else
 		sc_buf_printf(buf, "protected: %" PRIu64 " of %" PRIu64 " bytes\n", all.has, all.wants);
 	if (is_known && all.lost)
-		sc_buf_line(buf, "lost: %" PRIu64 " bytes in %" PRIu64 " files, %" PRIu64 " of them of the newest "
-			    "version, are on nodes that are not here, and on no other: start such a node again, or go "
-			    "back to another version", all.lost, all.files, all.newest);
+		sc_buf_line(buf, "lost: %" PRIu64 " bytes, of %" PRIu64 " files, %" PRIu64 " of them of the newest "
+			    "version%s," LOST_IS ": " LOST_DO, all.lost, all.files, all.newest, such);
 }
 
 static void wrong(void *arg, uint64_t blob)

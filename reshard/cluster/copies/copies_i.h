@@ -37,6 +37,8 @@ int rs_copies_refuse_lost(struct rs_member *m, struct rs_job *job, uint64_t vers
 /* --- nodes.c: as `nodes` and `drain` of struct rs_copies_ops --- */
 int rs_nodes_table(void *member, struct sc_buf *buf, struct sc_err *err);
 int rs_nodes_drain(void *member, const char *text, struct sc_err *err);
+/** Tells whether a member keeps copies: not all are being emptied.  Under m->lock. */
+bool rs_nodes_keep(const struct rs_member *m);
 
 /* --- protocol.c: as `cluster` and `set_cluster` of struct rs_copies_ops --- */
 int rs_cluster_text(void *member, struct sc_buf *buf, struct sc_err *err);

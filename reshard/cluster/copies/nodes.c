@@ -70,11 +70,21 @@ static bool has(const uint32_t *at, size_t nr, uint32_t node)
 	return false;
 }
 
+bool rs_nodes_keep(const struct rs_member *m)
+{
+	for (size_t i = 0; i < m->members.nr; i++)
+		if (!has(m->drained.at, m->drained.nr, m->members.at[i].node))
+			return true;
+	return !m->members.nr; /* it is not known who is a member */
+}
+
 /* Says of a node that is being emptied whether the others have its files of all jobs.  Under m->lock. */
 static const char *drained_text(const struct rs_member *m)
 {
 	bool lost = false;
 
+	if (!rs_nodes_keep(m))
+		return ", draining: all nodes that are here are being emptied, and nobody keeps copies";
 	for (size_t i = 0; i < m->jobs.nr; i++) {
 		const struct rs_shared *j = m->jobs.at[i];
 
@@ -141,9 +151,37 @@ static int number_of(struct rs_member *m, const char *name, uint32_t *ret, struc
 
 struct draining {
 	struct rs_member *m;
+	const char *name;
 	uint32_t node;
 	bool drains;
 };
+
+static const char *next_line(const char *at)
+{
+	at = strchr(at, '\n');
+	return at && at[1] ? at + 1 : NULL;
+}
+
+/* Refuses to have a node emptied if no member would keep copies then.  `text`: the nodes that are emptied, with it. */
+static int needs_keeper(const struct draining *x, const char *text, struct sc_err *err)
+{
+	bool is = false;
+
+	(void)pthread_mutex_lock(&x->m->lock);
+	for (size_t i = 0; !is && i < x->m->members.nr; i++) {
+		char line[16];
+		const char *at = text;
+		const size_t bytes = (size_t)snprintf(line, sizeof(line), "%u\n", x->m->members.at[i].node);
+
+		while (at && strncmp(at, line, bytes) != 0)
+			at = next_line(at);
+		is = !at;
+	}
+	(void)pthread_mutex_unlock(&x->m->lock);
+	return is ? 0 : sc_fail(err, SC_E_BUSY, "drain: without node '%s' no node would be left that keeps copies, as "
+				"all others that are here are being emptied: mount another one first, or take one of "
+				"them back ('-NAME')", x->name);
+}
 
 static int drain_once(void *arg, struct sc_err *err)
 {
@@ -170,6 +208,8 @@ static int drain_once(void *arg, struct sc_err *err)
 		sc_buf_printf(&text, "%s\n", line);
 	if (rc == 0 && text.failed)
 		rc = sc_nomem(err);
+	if (rc == 0 && x->drains && !is)
+		rc = needs_keeper(x, text.text, err);
 	if (rc == 0 && is != x->drains) {
 		rs_edit_expect(&c, key, got.mod);
 		rs_edit_op(&c, META_PUT, key)->value.rest = text.text ? text.text : "";
@@ -182,7 +222,7 @@ static int drain_once(void *arg, struct sc_err *err)
 
 int rs_nodes_drain(void *member, const char *text, struct sc_err *err)
 {
-	struct draining x = {.m = member, .drains = *text != '-'};
+	struct draining x = {.m = member, .name = text, .drains = *text != '-'};
 	int rc = number_of(x.m, text + !x.drains, &x.node, err);
 
 	return rc < 0 ? rc : rs_edit_until(x.m, 0, drain_once, &x, SC_E_STALE, err);

@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "meta/catalog/nodes.h"
@@ -131,26 +132,10 @@ struct listing {
 			bool replica;	/* a file of another rank has its bytes */
 		} *at;
 	} lacking;			/* the largest number first */
-	struct rs_numbers newest;	/* blobs of other nodes that the newest version has, the largest first */
 	struct rs_job *job;
 	struct rs_service *s;
 	struct sc_err *err;
 };
-
-static int on_newest(void *arg, const struct meta_away_row *row)
-{
-	struct listing *l = arg;
-
-	return sc_vec_push(&l->newest, row->blob) < 0 ? sc_nomem(l->err) : 0;
-}
-
-static bool is_newest(const struct listing *l, uint64_t blob)
-{
-	for (size_t i = 0; i < l->newest.nr && l->newest.at[i] >= blob; i++)
-		if (l->newest.at[i] == blob)
-			return true;
-	return false;
-}
 
 static int on_away(void *arg, const struct meta_away_row *row)
 {
@@ -164,6 +149,42 @@ static int on_away(void *arg, const struct meta_away_row *row)
 	else if (sc_vec_push(&l->lacking, ((struct lacking){*row, false})) < 0)
 		return sc_nomem(l->err);
 	return 0;
+}
+
+struct lost {
+	uint64_t head;		/* number of the newest version */
+	bool used, newest;
+	struct sc_buf text;	/* the file in the newest version */
+};
+
+static int on_lost(void *arg, const struct meta_blob_use *use)
+{
+	struct lost *x = arg;
+
+	x->used = true;
+	if (use->version == x->head && !x->newest)
+		rs_use_text(use, &x->text);
+	x->newest |= use->version == x->head;
+	return 0;
+}
+
+/* Counts a blob that no node has, if versions have a file of it: rows of trees below tell of removed files, too. */
+static int count_lost(const struct listing *l, const struct meta_away_row *row)
+{
+	struct lost x = {.head = l->c->version};
+	int rc = meta_blob_uses(l->s->catalog, row->blob, on_lost, &x, l->err);
+
+	if (rc == 0 && x.used) {
+		l->c->lost += row->bytes;
+		l->c->files++;
+		l->c->newest += x.newest;
+		if (x.newest && !*l->c->file && x.text.text)
+			(void)snprintf(l->c->file, sizeof(l->c->file), "%s", x.text.text);
+	} else if (rc == 0) {
+		l->c->wants -= row->bytes;
+	}
+	sc_buf_done(&x.text);
+	return rc;
 }
 
 /* Copies one blob.  If other nodes do not give it, that is no error of this node: it tries again when nodes come or go,
@@ -183,12 +204,7 @@ static int copy_one(struct rs_copying *copying, const struct listing *l, const s
 	if (rc != SC_E_SYSTEM || err->errnum != EIO)
 		return rc;
 	sc_log(l->c->again ? SC_LOG_DEBUG : SC_LOG_WARN, "no copy of a file is made here: %s", err->msg);
-	if (!l->ops->is_near(l->member, row->node)) {
-		l->c->lost += row->bytes;
-		l->c->files++;
-		l->c->newest += is_newest(l, row->blob);
-	}
-	return 0;
+	return l->ops->is_near(l->member, row->node) ? 0 : count_lost(l, row);
 }
 
 /* --- what is lost, and replicas have --- */
@@ -263,9 +279,7 @@ int rs_copies_keep(struct rs_pass *p)
 	if (c.others) /* one of them may have the right bytes */
 		rc = meta_blob_damaged(p->s->catalog, on_damaged, p->s, p->err);
 	if (rc == 0)
-		rc = meta_away_each(p->s->catalog, p->job->id, 0, on_away, &l, p->err);
-	if (rc == 0 && l.lacking.nr)
-		rc = meta_away_each(p->s->catalog, p->job->id, p->head->version->id, on_newest, &l, p->err);
+		rc = meta_away_each(p->s->catalog, p->job->id, on_away, &l, p->err);
 	if (rc == 0)
 		rc = find_replicas(&l);
 	for (size_t i = 0; i < l.lacking.nr; i++) /* that file has copies of its own, as many as are to be */
@@ -279,7 +293,6 @@ int rs_copies_keep(struct rs_pass *p)
 	if (l.lacking.nr)
 		rs_pass_end(p);
 	sc_vec_done(&l.lacking);
-	sc_vec_done(&l.newest);
 	if (rc == 0)
 		ops->done(l.member, p->job, &c);
 	return rc;

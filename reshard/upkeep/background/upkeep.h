@@ -40,6 +40,7 @@ struct rs_copied {
 	uint64_t wants, has;		/* bytes */
 	uint64_t lost, files;		/* bytes and files that no node has which is here */
 	uint64_t newest;		/* files of these that the newest version has */
+	char file[160];			/* one of them, as rs_use_text() names it; "": there is none */
 	bool others;			/* other nodes are here than at the last pass */
 	bool again;			/* only what was lost is tried again: nothing is new */
 };
