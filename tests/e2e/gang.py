@@ -57,7 +57,7 @@ class Gang:
         if not os.path.exists(self.out[rank]):  # it has just been forked
             return []
         with open(self.out[rank]) as f:
-            return f.read().splitlines()
+            return f.read().rpartition("\n")[0].splitlines()  # without the line that is being printed
 
     def losses(self):
         """Step -> loss, as printed."""
