@@ -114,7 +114,7 @@ static void file_text(const struct meta_view *v, uint32_t i, struct sc_buf *buf)
 	buf->failed |= names.failed;
 	sc_buf_done(&names);
 	if (none)
-		sc_buf_printf(buf, v->topo->ranks > 1 ? ": each rank has its own" : ": there is one rank");
+		sc_buf_printf(buf, v->topo->ranks > 1 ? "; each rank has its own" : "; there is one rank");
 	else
 		sc_buf_printf(buf, more ? " are" : " is");
 	if (f->alike)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-MOUNT: small jobs of many kinds, each made here by numpy at each of some topologies: what every rank has at each other one, by `.as`
-and after a reshard, has to be what is made here for it, bit for bit; and jobs in which one thing is wrong, which have to be refused.
+MOUNT [OTHER]: small jobs of many kinds, each made here by numpy at each of some topologies: what every rank has at each other one, by
+`.as` and after a reshard, has to be what is made here for it, bit for bit; and jobs in which one thing is wrong, which have to be refused.
+OTHER: the mount of another node of the cluster, where every second rank saves, and all is read.
 """
 import json
 import pathlib
@@ -12,7 +13,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from numpy_job import Refused, load, save, write  # noqa: E402
 
-mount = pathlib.Path(sys.argv[1])
+mount, other = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[-1])
 rng = np.random.default_rng(40)
 FILE = "model.safetensors"
 jobs = honest = refusals = 0
@@ -30,9 +31,10 @@ def commit(layout, topology, ranks, config=None):
     write(job, "layout", layout)
     write(job, "topology", topology)
     for at, mine in enumerate(ranks):
-        (job / str(at)).mkdir(exist_ok=True)
+        rank = (other if at % 2 else mount) / job.name / str(at)
+        rank.mkdir(exist_ok=True)
         for name, tensors in files(mine).items():
-            save(job / str(at) / name, tensors)
+            save(rank / name, tensors)
     if config:
         (job / "config.json").write_text(json.dumps(config))
     write(job, "commit", "step=1")
@@ -46,6 +48,7 @@ def same(found, want, what):
 
 
 def shows(job, folder, ranks, what):
+    folder = other / folder.relative_to(mount)
     for at, mine in enumerate(ranks):
         for name, tensors in files(mine).items():
             same(load(folder / str(at) / name), tensors, f"{job.name}, {what}, rank {at}, {name}")
