@@ -375,7 +375,6 @@ uint32_t meta_topology_rank(const struct meta_topology *topo, const uint32_t coo
 {
 	uint32_t rank = 0;
 
-	/* Two meshes number the same ranks: callers give the coordinates of one, 0 elsewhere. */
 	for (int i = 0; i < topo->nr_axes; i++)
 		rank += coords[i] * topo->stride[i];
 	assert(rank < topo->ranks);

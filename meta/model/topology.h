@@ -25,9 +25,11 @@ int meta_topology_parse(const struct meta_layout *layout, const char *text,
 void meta_topology_done(struct meta_topology *topo);
 int meta_topology_copy(const struct meta_topology *from, struct meta_topology *ret);
 
-/** Computes the coordinates of a rank, one for each axis. */
+/** Computes the coordinates of a rank, one for each axis, of all meshes. */
 void meta_topology_coords(const struct meta_topology *topo, uint32_t rank,
 			  uint32_t ret[SC_AXES_MAX]);
+/** Returns the rank of coordinates of one mesh: two meshes number the same ranks, so those of the other one have to be
+ *  0, and what meta_topology_coords() gives is none of these. */
 uint32_t meta_topology_rank(const struct meta_topology *topo, const uint32_t coords[SC_AXES_MAX]);
 
 /** Compute the degree of a compound axis, and a rank's index in it; the axis of smaller stride is faster. */
