@@ -21,14 +21,21 @@ SPOKEN = b"what a rank has written and nobody else may read " * 40
 class Ear:
 	"""All packets of the hub's interfaces, the bridge's ports."""
 	def __init__(self, cluster):
-		code = ("import socket,sys;s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW,socket.htons(3))\n"
-			"s.setsockopt(socket.SOL_SOCKET,33,1<<28);print('listens',flush=True);out=open(sys.argv[1],'wb')\n"
-			"while True: out.write(s.recv(1<<17));out.flush()")
+		code = ("import signal,socket,sys;s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW,socket.htons(3))\n"
+			"s.setsockopt(socket.SOL_SOCKET,33,1<<28);s.settimeout(0.1);out=open(sys.argv[1],'wb');ends=[]\n"
+			"signal.signal(signal.SIGTERM,lambda *_:ends.append(1));print('listens',flush=True)\n"
+			"while True:\n"
+			" if ends: s.setblocking(False)\n"
+			" try: out.write(s.recv(1<<17))\n"
+			" except OSError:\n"
+			"  if ends: break\n"
+			"out.close()")
 		self.file = cluster.work / "heard"
 		self.listener = subprocess.Popen([*inside(cluster.hub), sys.executable, "-c", code, self.file], stdout=subprocess.PIPE)
 		assert self.listener.stdout.readline() == b"listens\n"
 
 	def end(self):
+		"""What was heard until now: all that the socket has."""
 		self.listener.terminate()
 		self.listener.wait()
 		return self.file.read_bytes()
