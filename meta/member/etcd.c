@@ -104,6 +104,29 @@ static void end_watch(struct meta_etcd *e)
 	e->watch = NULL;
 }
 
+/* Ends the snapshot or watch that there is, and drops what has come of it and nobody has taken. */
+static void end_reading(struct meta_etcd *e)
+{
+	struct event **p = &e->first, *v;
+
+	e->watching = false;
+	end_watch(e);
+	for (struct call *c = e->calls, *next; c; c = next) {
+		next = c->next;
+		if (c->kind == CALL_PAGE)
+			meta_call_drop(c);
+	}
+	while ((v = *p)) {
+		if (v->event.kind == META_ETCD_ANSWER) {
+			p = &v->next;
+			continue;
+		}
+		*p = v->next;
+		meta_event_free(v);
+	}
+	e->last = p;
+}
+
 int meta_etcd_snapshot(struct meta_etcd *e, uint64_t id, struct sc_err *err)
 {
 	struct call *c = meta_call_new(e, CALL_PAGE, id);
@@ -111,14 +134,13 @@ int meta_etcd_snapshot(struct meta_etcd *e, uint64_t id, struct sc_err *err)
 	if (!c)
 		return sc_nomem(err);
 	c->since = e->seen;
-	e->watching = false;
-	end_watch(e);
+	end_reading(e);
 	return meta_call_begin(c, meta_wire_page(e->cluster, e->whole, NULL, 0, &c->body, err), err);
 }
 
 void meta_etcd_watch(struct meta_etcd *e, uint64_t revision)
 {
-	end_watch(e);
+	end_reading(e);
 	e->position = revision;
 	e->watching = true;
 	e->watch_at = 0;

@@ -5,8 +5,8 @@
  *	meta_etcd_txn() ...	begin a request; `id` is the caller's
  *	meta_etcd_next()	waits for the next thing that has come: an answer, a change, the end of the watch
  *
- * Each request is answered once: APPLIED, REFUSED, or UNKNOWN.  UNKNOWN is no failure: the request was done, or will
- * be later, or never.  A request that writes is sent once; only if no connection could be made is it sent to another
+ * Each request is answered once: APPLIED, REFUSED, or UNKNOWN; but a snapshot that another one, or a watch, has ended
+ * has no answer.  UNKNOWN is no failure: the request was done, or will be later, or never.  A request that writes is sent once; only if no connection could be made is it sent to another
  * server.
  * A request that reads is sent to the servers one after another.
  *
@@ -60,9 +60,10 @@ int meta_etcd_grant(struct meta_etcd *e, uint64_t id, uint64_t ttl_s, struct sc_
 /** Keeps a lease alive.  The answer is REFUSED if the lease is gone. */
 int meta_etcd_keepalive(struct meta_etcd *e, uint64_t id, uint64_t lease, struct sc_err *err);
 int meta_etcd_revoke(struct meta_etcd *e, uint64_t id, uint64_t lease, struct sc_err *err);
-/** Reads all/ at one revision; when it is answered, a watch has begun from there.  A former watch ends. */
+/** Reads all/ at one revision; when it is answered, a watch has begun from there.  A former snapshot or watch ends, and
+ *  nothing comes of it any more: parts of two snapshots, or a change from before one, are never taken for one's own. */
 int meta_etcd_snapshot(struct meta_etcd *e, uint64_t id, struct sc_err *err);
-/** Watches the changes behind a revision, of which the caller has all keys. */
+/** Watches the changes behind a revision, of which the caller has all keys.  It ends what meta_etcd_snapshot() ends. */
 void meta_etcd_watch(struct meta_etcd *e, uint64_t revision);
 /** Goes on watching from where it is, by another connection, and another server if there is one. */
 void meta_etcd_rewatch(struct meta_etcd *e);

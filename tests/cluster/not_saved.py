@@ -5,8 +5,10 @@ What all nodes have is done, and `health` says what is not saved here; it is sav
 daemon, and also what other nodes have changed meanwhile.  What cannot be saved before etcd hears of it is refused, and is not done.
 BINARY is the program that stops at steps, and whose catalog fails (tests/support/stop_at_steps.c).
 """
+import contextlib
 import errno
 import os
+import sqlite3
 import sys
 import time
 
@@ -147,6 +149,22 @@ for n in cluster.nodes:
 	n.wait(lambda: "\nversion: 2\n" in n.read("gpt", "status"), 30, "it shows the version")
 	for rank in range(2):
 		check(n, 2, rank, 2, f"rank {rank} seed 2\n")
+def backup_has(node, *keys):
+	"""The backup of etcd's keys in a store has all of these."""
+	with contextlib.closing(sqlite3.connect(f"file:{node.store}/scalai.db?mode=ro", uri=True)) as db:
+		return set(keys) <= {key for key, in db.execute("SELECT key FROM backup_key WHERE part = 0")}
+
+
+# the backup of etcd's keys is whole; one that a program before left with parts of it is made anew
+head = next(key for key in cluster.keys("/head") if key.endswith("/head"))
+for n in cluster.nodes:
+	n.wait(lambda: backup_has(n, head, "/scalai/test/meta"), 30, "its backup has all keys")
+one.down()
+with contextlib.closing(sqlite3.connect(one.store / "scalai.db")) as db, db:
+	db.execute("DELETE FROM backup_key WHERE key NOT LIKE '%/v/%'")
+one.up()
+one.wait(lambda: backup_has(one, head, "/scalai/test/meta"), 30, "its backup has all keys again")
+assert "the backup of etcd's keys lacked some" in one.said(), one.said()
 # and it goes on
 two.must("gpt", "topology", "tp=4")
 one.must("gpt", "rollback", "2")

@@ -148,6 +148,49 @@ bool rs_removed_by_hand(const struct meta_answer *changes)
 	return false;
 }
 
+static int on_head(void *arg, const char *key, const char *value)
+{
+	struct sc_arena arena = {0};
+	struct meta_value v;
+	struct sc_err ignored;
+
+	(void)key;
+	if (meta_value_parse(META_KEY_HEAD, value, strlen(value), &arena, &v, &ignored) == 0)
+		*(uint64_t *)arg = v.head.nr;
+	sc_arena_done(&arena);
+	return 0;
+}
+
+static bool has_version(struct rs_member *m, const char *key, uint64_t nr)
+{
+	struct sc_err ignored;
+	uint64_t has = 0;
+
+	return meta_backup_each(m->s->catalog, key, on_head, &has, &ignored) == 0 && has >= nr;
+}
+
+/* Tells whether the backup has what 2. says.  Of a program before this one it may have parts only. */
+static bool is_whole(struct rs_member *m)
+{
+	struct rs_shared *j;
+
+	for (size_t i = 0; (j = rs_shared_at(m, i)); i++) {
+		const struct meta_key key = {.kind = META_KEY_HEAD, .job = j->id};
+		sc_cleanup(sc_buf_done) struct sc_buf text = {0};
+		struct sc_err ignored;
+		bool is_shared;
+		uint64_t nr;
+
+		(void)pthread_mutex_lock(&m->lock);
+		is_shared = !j->gone && !j->kept;
+		(void)pthread_mutex_unlock(&m->lock);
+		nr = is_shared ? rs_shared_head(m, j) : 0;
+		if (nr && (meta_key_print(m->cluster, &key, &text, &ignored) < 0 || !has_version(m, text.text, nr)))
+			return false;
+	}
+	return true;
+}
+
 static void *run(void *arg)
 {
 	struct rs_member *m = arg;
@@ -156,6 +199,11 @@ static void *run(void *arg)
 
 	if (!may_begin(m))
 		return NULL;
+	if (follows && !is_whole(m)) {
+		sc_log(SC_LOG_WARN, "the backup of etcd's keys lacked some of this store, by a fault of a program before "
+		       "this one: it is made anew");
+		follows = false;
+	}
 	if (follows)
 		meta_etcd_watch(e, m->joined.backup);
 	while (goes_on(m, 0)) {
@@ -209,27 +257,6 @@ void rs_backup_stop(struct rs_member *m)
 	sc_thread_join(&m->backup.thread);
 	meta_etcd_free(m->backup.etcd);
 	m->backup.etcd = NULL;
-}
-
-static int on_head(void *arg, const char *key, const char *value)
-{
-	struct sc_arena arena = {0};
-	struct meta_value v;
-	struct sc_err ignored;
-
-	(void)key;
-	if (meta_value_parse(META_KEY_HEAD, value, strlen(value), &arena, &v, &ignored) == 0)
-		*(uint64_t *)arg = v.head.nr;
-	sc_arena_done(&arena);
-	return 0;
-}
-
-static bool has_version(struct rs_member *m, const char *key, uint64_t nr)
-{
-	struct sc_err ignored;
-	uint64_t has = 0;
-
-	return meta_backup_each(m->s->catalog, key, on_head, &has, &ignored) == 0 && has >= nr;
 }
 
 int rs_backup_wait(struct rs_member *m, uint64_t job, uint64_t nr, struct sc_err *err)

@@ -239,6 +239,44 @@ static void a_snapshot_has_pages_and_the_watch_goes_on_from_there(void **unused)
 	meta_etcd_free(writer);
 }
 
+/* A snapshot in parts is given up in its midst, or a watch with changes that nobody has taken: what comes after the next
+ * one was asked for is all of that one, and then each change behind it once. */
+static void what_another_snapshot_has_ended_never_comes(void **unused)
+{
+	const char *url = proxy_url;
+	const struct meta_etcd_config whole = {.cluster = "ended", .endpoints = &url, .nr_endpoints = 1,
+					       .request_ms = PATIENT_MS, .connect_ms = PATIENT_MS, .whole = true};
+	struct meta_etcd *writer = client("ended"), *e;
+	const struct meta_etcd_event *v;
+	struct sc_err err;
+
+	(void)unused;
+	put_tags(writer, 0, 1203); /* three pages */
+	assert_int_equal(0, meta_etcd_new(&whole, &e, &err));
+	for (unsigned i = 0; i < 3; i++) {
+		uint32_t nr = 0;
+
+		assert_int_equal(0, meta_etcd_snapshot(e, 1, &err));
+		v = answer(e, 1);
+		assert_true(v->more && v->answer.outcome == META_APPLIED);
+		if (i) /* the next part may have come */
+			(void)meta_etcd_next(e, 50, &v);
+		assert_int_equal(0, meta_etcd_snapshot(e, 2, &err));
+		do {
+			v = answer(e, 2);
+			assert_int_equal(META_APPLIED, v->answer.outcome);
+			nr += v->answer.nr;
+		} while (v->more);
+		assert_int_equal(1204 + 20 * i, nr);
+		put_tags(writer, 1203 + 20 * i, 10);
+		see_tags(e, 1203 + 20 * i, 10);
+		put_tags(writer, 1213 + 20 * i, 10);
+		assert_int_equal(META_ETCD_WATCH, next(e)->kind); /* and more has come, or will */
+	}
+	meta_etcd_free(e);
+	meta_etcd_free(writer);
+}
+
 static void a_watch_whose_revision_is_compacted_says_so(void **unused)
 {
 	struct meta_etcd *writer = client("compact"), *e = client("compact");
@@ -508,6 +546,7 @@ int main(void)
 	    cmocka_unit_test(transactions_apply_or_are_refused),
 	    cmocka_unit_test(keys_go_with_their_lease),
 	    cmocka_unit_test(a_snapshot_has_pages_and_the_watch_goes_on_from_there),
+	    cmocka_unit_test(what_another_snapshot_has_ended_never_comes),
 	    cmocka_unit_test(a_watch_whose_revision_is_compacted_says_so),
 	    cmocka_unit_test(a_lost_answer_is_unknown_and_sent_once),
 	    cmocka_unit_test(what_no_server_has_heard_of_was_not_done),
