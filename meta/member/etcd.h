@@ -5,9 +5,9 @@
  *	meta_etcd_txn() ...	begin a request; `id` is the caller's
  *	meta_etcd_next()	waits for the next thing that has come: an answer, a change, the end of the watch
  *
- * Each request is answered once: APPLIED, REFUSED, or UNKNOWN; but a snapshot that another one, or a watch, has ended
- * has no answer.  UNKNOWN is no failure: the request was done, or will be later, or never.  A request that writes is sent once; only if no connection could be made is it sent to another
- * server.
+ * Each request is answered once: APPLIED, REFUSED, or UNKNOWN; but a snapshot that another one, or a watch, has
+ * ended has no answer.  UNKNOWN is no failure: the request was done, or will be later, or never.  A request that
+ * writes is sent once; only if no connection could be made is it sent to another server.
  * A request that reads is sent to the servers one after another.
  *
  * One thread uses a client; meta_etcd_wake() may be called by others.

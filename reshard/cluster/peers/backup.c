@@ -200,8 +200,8 @@ static void *run(void *arg)
 	if (!may_begin(m))
 		return NULL;
 	if (follows && !is_whole(m)) {
-		sc_log(SC_LOG_WARN, "the backup of etcd's keys lacked some of this store, by a fault of a program before "
-		       "this one: it is made anew");
+		sc_log(SC_LOG_WARN, "the backup of etcd's keys lacked some of this store, by a fault of a program "
+		       "before this one: it is made anew");
 		follows = false;
 	}
 	if (follows)
