@@ -99,8 +99,29 @@ one.must("gpt", "commit", "step=3")
 for n in cluster.nodes:
 	settled(n, 10)
 check_all(2, 3)
+# commits over a storage that is still to be made, of which the new version has all, or some, of its tensors
+one.must("gpt", "topology", "tp=4 plain=drop")
+(two.mount / "gpt/2/notes.txt").write_text("no tensor\n")
+two.must("gpt", "commit", "step=4")
+for n in cluster.nodes:
+	keep(n, 12)
+for n in cluster.nodes:
+	settled(n, 12)
+check_all(4, 3)
+one.must("gpt", "config", "home=0")
+two.must("gpt", "config", "home=1")
+three.must("gpt", "config", "home=none")
+one.must("gpt", "topology", "tp=2 plain=drop")
+save(three, 2, 1, 4)
+three.must("gpt", "commit", "step=5 kept=yes")
+for n in cluster.nodes:
+	keep(n, 14)
+for n in cluster.nodes:
+	settled(n, 14)
+	check(n, 2, 0, 3)
+	check(n, 2, 1, 4)
 # what nodes have said of older versions is gone; a list that was late is there until the next commit
-for part, oldest in (("ready/", 10), ("kept/", 9)):
+for part, oldest in (("ready/", 14), ("kept/", 13)):
 	said = [line.split()[0] for line in cluster.values(part)]
 	assert all(int(key.split("/")[5]) >= oldest for key in said), f"etcd still has {said}"
 for n in cluster.nodes:

@@ -365,6 +365,7 @@ static int compose(struct rs_member *m, struct rs_shared *j, struct publishing *
 		memcpy(e.version.placement.at, p->version, RS_OBJECT_NAME_BYTES);
 		e.nr_sets = (uint32_t)p->sets.nr;
 		e.sets = p->named;
+		e.presented = !rs_view_is_materialized(move->a->next);
 	}
 	do {
 		(void)pthread_mutex_lock(&m->lock);

@@ -188,7 +188,10 @@ static void put_store(struct rs_core *c, struct job *j, struct meta_txn *t, cons
 		rs_sets_copy(c, sets, from ? from->sets.nr : 0, from ? from->sets.at : NULL);
 	for (uint32_t i = 0; m->change == META_BY_COMMIT && i < sets->nr; i++)
 		sets->at[i].token = m->token;
-	m->settled = m->change == META_BY_COMMIT || (m->change == META_BY_ROLLBACK && from && from->settled);
+	if (m->change == META_BY_COMMIT)
+		m->settled = !(RULE(presented_unsettled) && e->presented);
+	else
+		m->settled = m->change == META_BY_ROLLBACK && from && from->settled;
 	put->value.store = (struct meta_store_value){sets->nr, sets->at, m->settled};
 	if (RULE(store_compared) && base)
 		rs_txn_if(t, META_MOD_IS, rs_key(META_KEY_STORE, j, base->nr), base->cell.mod);

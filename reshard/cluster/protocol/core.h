@@ -107,6 +107,8 @@ struct rs_event {
 	int code;			/* CHECKED, COMPOSED: 0 or SC_E_*; ANSWER that is UNKNOWN, as etcd is out of
 					 * space: SC_E_NO_SPACE */
 	bool dirty;			/* CHECKED: files are written and not committed */
+	bool presented;			/* COMPOSED: some of it is stored otherwise than the version presents it, as it
+					 * is that of an unsettled version below */
 	uint64_t nr;			/* HIDDEN, PLACED, BYTES */
 	bool landed, on_disk;		/* BYTES: all of them */
 	struct meta_hash set;		/* HAVE, USING; BYTES: names what this node keeps */

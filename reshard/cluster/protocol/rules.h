@@ -39,6 +39,7 @@
 	X(ready_durable)       /* ready: the bytes are on disk */                                                      \
 	X(ready_epoch)	       /* settle: ready in the life of the node that is registered now */                      \
 	X(settle_all)	       /* settle: all destinations are ready */                                                \
+	X(presented_unsettled) /* a commit that has some of an unsettled storage is not settled */                     \
 	X(delete_after_settle) /* files of a set go when no version names it, not when this node has its own */        \
 	X(low_water)	       /* ... and no member reads it any more */                                               \
 	X(drop_counts_versions) /* a set dies with the last version that names it */                                   \

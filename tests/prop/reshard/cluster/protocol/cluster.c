@@ -159,7 +159,7 @@ void world_init(struct world *w, uint64_t seed)
 
 /* --- one thing happens --- */
 
-static void wake(struct world *w)
+void world_wake(struct world *w)
 {
 	struct rs_event e = {.kind = RS_EV_TIME};
 
@@ -171,7 +171,7 @@ static void wake(struct world *w)
 static void pass_time(struct world *w)
 {
 	w->time += pick(w, 100) < w->w.far ? pick(w, 150) * MS : (pick(w, 8) + 1) * MS;
-	wake(w);
+	world_wake(w);
 }
 
 static void answer_unknown(struct world *w, const struct item *request)
@@ -268,7 +268,7 @@ static void take_message(struct world *w, size_t at)
 		node_event(w, to, &e);
 }
 
-static void take_item(struct world *w, size_t at)
+void world_take_item(struct world *w, size_t at)
 {
 	struct item *it = w->pool.at[at];
 	struct node *n = &w->node[it->node];
@@ -304,11 +304,11 @@ static void take_any(struct world *w)
 		    (w->mood == DELAYS && w->pool.at[at]->node == w->laggard && w->pool.at[at]->is_fresh);
 
 	if (!slow || pick(w, 8) == 0)
-		take_item(w, at);
+		world_take_item(w, at);
 }
 
 /* Some revisions, each whole. */
-static void take_watch(struct world *w, unsigned i)
+void world_take_watch(struct world *w, unsigned i)
 {
 	struct node *n = &w->node[i];
 	size_t to = n->watch_at;
@@ -446,7 +446,7 @@ static void repair(struct world *w, unsigned i)
 	}
 }
 
-static void expire(struct world *w)
+void world_expire(struct world *w)
 {
 	for (size_t k = 0; k < w->leases.nr && w->etcd_up; k++) {
 		struct lease *l = &w->leases.at[k];
@@ -458,12 +458,12 @@ static void expire(struct world *w)
 	}
 }
 
-static void step(struct world *w)
+void world_step(struct world *w)
 {
 	unsigned i = pick(w, w->nodes), job = pick(w, w->jobs), dice;
 	const struct weights *x = &w->w;
 
-	expire(w);
+	world_expire(w);
 	sweep_step(w);
 	dice = pick(w, x->time + x->item + x->watch + x->open + x->hold + x->write + x->command + x->fault + x->repair +
 			   x->pull);
@@ -474,7 +474,7 @@ static void step(struct world *w)
 		if (w->pool.nr)
 			take_any(w);
 	} else if (TAKES(x->watch)) {
-		take_watch(w, i);
+		world_take_watch(w, i);
 	} else if (TAKES(x->open)) {
 		user_open(w, i, job);
 	} else if (TAKES(x->hold)) {
@@ -508,78 +508,4 @@ void world_done(struct world *w)
 	sc_vec_done(&w->nodes_past);
 	sc_vec_done(&w->leases);
 	sc_arena_done(&w->arena);
-}
-
-/* --- coming to rest --- */
-
-static bool all_show(struct world *w, unsigned job)
-{
-	for (unsigned i = 0; i < w->nodes; i++)
-		if (w->node[i].state == UP && node_current(w, i, job) != w->head[job])
-			return false;
-	return true;
-}
-
-/* Faults have ended, but for nodes that never come back.  A user writes a topology until it is taken. */
-static void come_to_rest(struct world *w)
-{
-	struct meta_key key = {.kind = META_KEY_PROPOSAL};
-	const struct kv *proposal = kv_find(w, &key);
-	uint64_t before = w->head[0];
-	bool gone = false;
-
-	if (proposal && w->nodes > 2 && w->node[proposal->value.proposal.node].core && pick(w, 2)) {
-		gone = true; /* a proposer dies for good */
-		node_crash(w, (unsigned)proposal->value.proposal.node);
-		w->node[proposal->value.proposal.node].state = GONE;
-	}
-
-	w->quiet = true;
-	w->etcd_up = true;
-	for (unsigned i = 0; i < w->nodes; i++) {
-		struct node *n = &w->node[i];
-
-		n->etcd_link = n->peer_link = n->renew_link = true;
-		if (n->state == PAUSED)
-			n->state = UP;
-		if (n->state == DOWN && w->nodes > 2 && !gone && pick(w, 2)) {
-			n->state = GONE;
-			gone = true;
-		} else if (n->state == DOWN) {
-			node_start(w, i);
-		}
-	}
-	for (int64_t until = w->time + 4000 * MS; w->time < until;) {
-		expire(w);
-		sweep_step(w);
-		for (unsigned i = 0; i < w->nodes; i++) {
-			take_watch(w, i);
-			user_open(w, i, 0);
-			w->node[i].disk[0].dirty &= w->head[0] == before && w->node[i].now[0].gate;
-		}
-		if (w->pool.nr) {
-			take_item(w, 0);
-			if (w->pool.nr < 500 && pick(w, 6))
-				continue;
-		}
-		w->time += MS;
-		wake(w);
-		if (w->head[0] > before && all_show(w, 0))
-			return;
-		if (w->head[0] == before && pick(w, 20) == 0)
-			user_command(w, pick(w, w->nodes), 0, true);
-	}
-	broken(w, "progress: no new topology within 4 s without faults");
-}
-
-int world_run(struct world *w, unsigned long steps)
-{
-	if (setjmp(w->out))
-		return -1;
-	for (unsigned i = 0; i < w->nodes; i++)
-		node_start(w, i);
-	for (unsigned long i = 0; i < steps; i++)
-		step(w);
-	come_to_rest(w);
-	return 0;
 }

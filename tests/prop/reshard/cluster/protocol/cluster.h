@@ -57,6 +57,7 @@ struct node {
 		bool have[VERSIONS_MAX + 1][RANGES];
 	} disk[JOBS_MAX];
 	uint64_t lease;
+	uint64_t listed;		/* epoch in which it was a member last */
 };
 
 struct kv {
@@ -74,6 +75,7 @@ struct version {		/* of the truth */
 	uint64_t token, base;
 	enum meta_command_kind change;
 	unsigned parts;			/* a bit for each node whose files are in it */
+	bool presented;			/* a commit that saved no tensor: its storage is that of the version below */
 };
 
 /* From this seed on commits are made by the nodes that are there: one that has prepared it, and is cut off before it
@@ -194,11 +196,20 @@ struct world {
 /* --- cluster.c: schedules --- */
 void world_init(struct world *w, uint64_t seed);
 void world_done(struct world *w);
-/** Runs a random schedule, then one without faults; 0, or a promise is broken, as w->broken says. */
-int world_run(struct world *w, unsigned long steps);
+/** One step of a random schedule; and parts of a step: leases end, one thing arrives, a node is told changes, cores are
+ *  asked what their time has come for. */
+void world_step(struct world *w);
+void world_expire(struct world *w);
+void world_take_item(struct world *w, size_t at);
+void world_take_watch(struct world *w, unsigned i);
+void world_wake(struct world *w);
 unsigned pick(struct world *w, unsigned below);
 void broken(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
 void trace(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* --- cluster_rest.c --- */
+/** Runs a random schedule, then one without faults; 0, or a promise is broken, as w->broken says. */
+int world_run(struct world *w, unsigned long steps);
 
 /* --- cluster_node.c: what a daemon would do around its core --- */
 void node_start(struct world *w, unsigned i);

@@ -94,6 +94,8 @@ static void put(struct world *w, const struct meta_op *o)
 	kv->value.kind = o->key.kind;
 	if (o->key.kind == META_KEY_STORE)
 		sweep_named(w, (unsigned)o->key.job);
+	for (uint32_t i = 0; o->key.kind == META_KEY_MEMBERS && i < kv->value.members.nr; i++)
+		w->node[kv->value.members.at[i].node].listed = kv->value.members.at[i].epoch;
 	changed(w, &o->key);
 }
 
@@ -159,7 +161,11 @@ static void check_commit(struct world *w, const struct meta_head_value *h, const
 {
 	unsigned job = 0;
 	const struct meta_version_value *v = NULL;
+	bool presented = false;
 
+	for (uint32_t i = 0; i < t->nr_then; i++)
+		if (t->then[i].key.kind == META_KEY_STORE && t->then[i].what == META_PUT)
+			presented = set_nr(&t->then[i].value.store.at[0].set) != h->nr;
 	for (uint32_t i = 0; i < t->nr_then; i++)
 		if (t->then[i].key.kind == META_KEY_VERSION && t->then[i].what == META_PUT) {
 			v = &t->then[i].value.version;
@@ -181,9 +187,9 @@ static void check_commit(struct world *w, const struct meta_head_value *h, const
 	if (h->nr == VERSIONS_MAX)
 		broken(w, "the test has no room for more versions");
 	w->head[job] = h->nr;
-	w->log[job][h->nr] = (struct version){h->token, v->parent, v->change, members(w)};
+	w->log[job][h->nr] = (struct version){h->token, v->parent, v->change, members(w), presented};
 	w->commits++;
-	for (unsigned r = 0; v->change == META_BY_COMMIT && r < RANGES; r++) { /* what the ranks wrote, where they did */
+	for (unsigned r = 0; !presented && r < RANGES; r++) { /* what the ranks wrote, where they did */
 		const unsigned at = home(w, r, h->nr);
 
 		w->node[members(w) & 1u << at ? at : h->node].disk[job].have[h->nr][r] = true;

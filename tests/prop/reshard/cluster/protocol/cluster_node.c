@@ -235,7 +235,8 @@ static void set_aside(struct world *w, unsigned i, unsigned job, uint64_t nr)
 	n->disk[job].dirty = false;
 	for (uint64_t k = n->disk[job].dirty_on + 1; k <= nr; k++) /* what a version took of it, had it been asked */
 		for (unsigned r = 0; r < RANGES; r++)
-			if (w->log[job][k].change == META_BY_COMMIT && k > n->now[job].prev && home(w, r, k) == i)
+			if (w->log[job][k].change == META_BY_COMMIT && !w->log[job][k].presented &&
+			    k > n->now[job].prev && home(w, r, k) == i)
 				n->disk[job].have[k][r] = false;
 	check_durable(w);
 }
@@ -261,7 +262,8 @@ static void seal(struct world *w, unsigned i, unsigned job, uint64_t nr)
 	w->seals++;
 	w->node[i].disk[job].dirty = false;
 	w->node[i].disk[job].prepared = w->node[i].now[job].frozen = 0;
-	tell_have(w, i, job, nr);
+	if (!w->log[job][nr].presented)
+		tell_have(w, i, job, nr);
 }
 
 static void learned(struct world *w, unsigned i, unsigned job, uint64_t nr)
@@ -327,6 +329,9 @@ void node_local(struct world *w, const struct item *it)
 		e.version.topology = "dp=2";
 		e.nr_sets = 1;
 		e.sets = &set;
+		e.presented = a->change == META_BY_COMMIT && n->now[job].storage && (w->quiet || a->token % 3 == 0);
+		if (e.presented)
+			set.set = set_hash(job, n->now[job].storage);
 		break;
 	default:
 		e.kind = RS_EV_HIDDEN;

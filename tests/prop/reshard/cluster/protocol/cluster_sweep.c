@@ -137,7 +137,10 @@ void sweep_deleted(struct world *w, unsigned job, uint64_t set)
 	for (unsigned i = 0; w->sweep.on && died && i < w->nodes; i++) {
 		const struct meta_key key = {.kind = META_KEY_NODE, .node = i};
 
-		if (w->node[i].state == DOWN || w->node[i].state == GONE || !kv_find(w, &key))
+		const struct kv *kv = kv_find(w, &key);
+
+		/* nobody waits for a node that is registered anew, and no member yet */
+		if (w->node[i].state == DOWN || w->node[i].state == GONE || !kv || kv->create != w->node[i].listed)
 			continue;
 		for (unsigned k = 0; k < w->node[i].now[job].nr_dead; k++)
 			if (w->node[i].now[job].dead[k].since <= died && died <= w->node[i].now[job].dead[k].revision)
