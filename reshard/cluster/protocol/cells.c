@@ -122,7 +122,8 @@ void rs_sets_sweep(struct rs_core *c, struct job *j)
 
 		if (f->died || in_the_making || rs_set_named(j, &f->set) || !may_be_dead(j, &f->set))
 			continue;
-		f->died = c->position;
+		/* not later than that: members who know of it all need not say so again */
+		f->died = sc_max_u64(c->whole, j->stored);
 		die(c, j, &f->set, f->died);
 	}
 }
@@ -151,6 +152,7 @@ static void take_store(struct rs_core *c, struct job *j, const struct meta_recor
 	struct store_cell *s = NULL;
 	struct sets was;
 
+	j->stored = sc_max_u64(j->stored, r->mod);
 	for (size_t i = 0; i < j->stores.nr; i++)
 		if (j->stores.at[i].nr == r->key.nr)
 			s = &j->stores.at[i];
@@ -295,7 +297,7 @@ void rs_cells_snapshot(struct rs_core *c, const struct rs_event *e)
 		for (size_t k = j->stores.nr; k-- > 0;)
 			take_absent(c, e, META_KEY_STORE, j->id, j->stores.at[k].nr);
 	}
-	c->position = e->revision;
+	c->position = c->whole = e->revision;
 	c->watching = true;
 	for (size_t i = 0; i < c->jobs.nr; i++)
 		rs_sets_sweep(c, c->jobs.at[i]);

@@ -113,6 +113,7 @@ struct job {
 		struct store_cell *at;
 		size_t nr, room;
 	} stores;			/* by number */
+	uint64_t stored;		/* revision of the last change of them that is known */
 	struct {
 		struct tag_cell {
 			struct cell cell;
@@ -178,6 +179,7 @@ struct rs_core {
 
 	bool watching;
 	uint64_t position;		/* all changes of all/ up to this revision are known */
+	uint64_t whole;			/* revision of the last snapshot that was taken */
 	uint64_t snapshot;		/* while one is taken: the first revision that was missed, else 0 */
 	bool fresh;			/* the next is a time */
 	int64_t fresh_at;		/* what is known was current then */

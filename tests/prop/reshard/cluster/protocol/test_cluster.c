@@ -124,7 +124,7 @@ static unsigned long first_for(const char *name)
 	static const struct {
 		const char *name;
 		unsigned long first;
-	} rare[] = {{"fresh_from_start", 2440}, {"reads_ordered", 5190}};
+	} rare[] = {{"fresh_from_start", 2440}, {"reads_ordered", 5190}, {"store_compared", 1810}};
 
 	for (size_t i = 0; every() > 1 && i < sizeof(rare) / sizeof(*rare); i++)
 		if (strcmp(rare[i].name, name) == 0)
