@@ -211,7 +211,9 @@ class Node(Host):
 					raise
 				last = f" ({e})"
 			if time.monotonic() > end:
-				raise SystemExit(f"{self.name}: not within {seconds} s: {name}{last}\n{tail(self.log, 2000)}\n{stacks(self.daemon)}")
+				# where all nodes are, and last what is missing: of a long log the end is shown
+				where = "\n".join(f"{n.name}: {stacks(n.daemon)}" for n in self.cluster.nodes)
+				raise SystemExit(f"{where}\n{tail(self.log, 2000)}\n{self.name}: not within {seconds} s: {name}{last}")
 			time.sleep(0.02)
 
 	def settled(self, seconds=30):
